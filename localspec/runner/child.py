@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -130,15 +130,9 @@ class _Process:
         assert self.popen.stdout is not None
         with suppress(OSError), self.popen.stdin as given:
             load = self._load
-            plain = {  # so that the process need not import this
-                "parent": os.getpid(),
-                "target": str(load.target),
-                "draft": None if load.draft is None else str(load.draft),
-                "heads": tuple(map(str, load.heads)),
-                "settings": load.settings,
-                "called": load.called,
-                "public": load.public,
-            }
+            plain = {one.name: getattr(load, one.name) for one in fields(load)}  # the process need not import this
+            plain |= {"target": str(load.target), "draft": None if load.draft is None else str(load.draft)}
+            plain |= {"parent": os.getpid(), "heads": tuple(map(str, load.heads))}
             given.write(pickle.dumps(plain))
         with self.popen.stdout as said:
             first_line = select.poll()  # any number of files may be open

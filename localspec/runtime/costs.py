@@ -135,8 +135,7 @@ def write_passes(settings: EngineSettings, costs: PassCosts, layers: int, device
 
 
 def _key(settings: EngineSettings, layers: int, device: str | None, spread: Spread) -> dict[str, Any]:
-    context = ContextSettings(threads=settings.threads or 0)
-    facts = shared_facts(settings.target, context, layers, device, spread)
+    facts = shared_facts(settings.target, ContextSettings(threads=settings.threads or 0), layers, device, spread)
     return {**facts, "cache": settings.cache, "slots": settings.slots}
 
 

@@ -467,11 +467,10 @@ class Engine(Worker, AbstractContextManager["Engine"]):
         context = self.loaded.context.settings
         if leaves(settings) > context.max_leaves:
             raise UsageError(f"These models were loaded for chains; load them with branches={settings.branches}.")
-        if context.n_slots * (1 + settings.longest_draft) > context.max_rows:
-            raise UsageError(
-                f"These models were loaded for {context.max_rows} rows a pass, too few for drafts of "
-                f"{settings.longest_draft}; load them with max_draft_tokens={settings.longest_draft}."
-            )
+        longest = settings.longest_draft
+        if context.n_slots * (1 + longest) > context.max_rows:
+            few = f"These models were loaded for {context.max_rows} rows a pass, too few for drafts of {longest}"
+            raise UsageError(f"{few}; load them with max_draft_tokens={longest}.")
 
         def change() -> None:
             if self.busy:

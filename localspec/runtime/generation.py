@@ -29,7 +29,7 @@ class Generation:
         self.tokens: list[int] = []  # tokens read so far
         self.cancelled = False
         self._inbox: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
-        self._arrived: Callable[[], None] | None = None
+        self._arrived: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[Event]:
         """Events as they come; raises what went wrong on the engine thread."""
@@ -69,8 +69,7 @@ class Generation:
         self.progress = done, total
         if self.request.on_prefill is not None:
             self.request.on_prefill(done, total)
-        if self._arrived is not None:
-            self._arrived()
+        self._arrived()
 
     def text(self) -> str:
         """Waits for the end and returns the text of all events not yet read."""
@@ -83,8 +82,7 @@ class Generation:
     def deliver(self, item: Event | BaseException) -> None:
         """Engine thread only: hands over an event, or the error that ended it."""
         self._inbox.put(item)
-        if self._arrived is not None:
-            self._arrived()
+        self._arrived()
 
 
 class Signs:

@@ -193,8 +193,7 @@ def _devices(device: str | None, listed: Sequence[Place], asked: bool) -> list[P
         known = {one.name: one for one in listed}
         parts = devices.read(device)
         return [replace(known[name], part=part) for name, part in parts.items() if name in known]
-    worth = used_gpus(listed)
-    return worth or ([one for one in listed if not is_software(one)] if asked else [])
+    return used_gpus(listed) or ([one for one in listed if not is_software(one)] if asked else [])
 
 
 def _text(there: Sequence[Place], parts: bool) -> str:

@@ -422,9 +422,8 @@ class Worker:
         failed = f"{failed}: {error.message}"
         if settings.exact == "strict":
             self.outdated = failed
-            raise DeviceError(
-                failed, "Under --exact strict an answer does not go on on another device; ask again."
-            ) from error
+            hint = "Under --exact strict an answer does not go on on another device; ask again."
+            raise DeviceError(failed, hint) from error
         _LOG.warning("%s The CPU goes on with the answers, marked exact: no.", failed)
         draft = settings.draft if loaded.draft_context is not None else None
         wanted = replace(settings, context=loaded.context.n_ctx, draft=draft, second_slot=False, corpus="off")

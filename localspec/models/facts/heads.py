@@ -118,12 +118,9 @@ def reads(header: Header) -> str:
 def nextn_layers(header: Header | Sequence[Header]) -> int:
     """Multi-token-prediction layers that a whole model carries inside its own files. Of one header the other files are
     read where it says that there are some."""
-    first = header if isinstance(header, Header) else header[0]
-    count = first.number("nextn_predict_layers")
-    if count <= 0:
-        return 0
     parts = [header] if isinstance(header, Header) else header
-    if isinstance(header, Header) and not _predicts(header):
+    count = max(0, parts[0].number("nextn_predict_layers"))
+    if count and isinstance(header, Header) and not _predicts(header):
         parts = read_parts(header.path)
     return count if any(map(_predicts, parts)) else 0
 

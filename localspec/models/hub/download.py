@@ -369,11 +369,9 @@ class _Fetch:
             partial.unlink()
             if not (resumed and again):
                 break
-        raise DownloadError(
-            f"{transfer.where} sent wrong bytes for {file.name}: "
-            f"their sha256 is not the promised {file.sha256[:12]}...",
-            "Nothing was kept; try again later, or report it to the repository.",
-        )
+        why = f"their sha256 is not the promised {file.sha256[:12]}..."
+        text = f"{transfer.where} sent wrong bytes for {file.name}: {why}"
+        raise DownloadError(text, "Nothing was kept; try again later, or report it to the repository.")
 
     def _append(self, partial: Path) -> None:
         transfer, file, failures = self.transfer, self.transfer.file, 0
@@ -430,8 +428,7 @@ class _Fetch:
         sha256 = self._checked(found)
         if sha256 is None:
             paths.real(found).unlink()
-            text = f"{self.transfer.where} sent wrong bytes for {name}."
-            raise DownloadError(text, "Nothing was kept; try again.")
+            raise DownloadError(f"{self.transfer.where} sent wrong bytes for {name}.", "Nothing was kept; try again.")
         return Fetched(found, sha256)
 
     def _by_hub(self) -> Path:

@@ -156,9 +156,7 @@ class Hub:
             text = f"{repository} at {revision} is not in the cache ({self.cache})."
             raise DownloadError(text, "Pull it once without --offline, with HF_HUB_OFFLINE unset.")
         files = []
-        for path in sorted(snapshot.rglob("*.gguf")):
-            if not path.exists():
-                continue  # a link without its blob
+        for path in filter(Path.exists, sorted(snapshot.rglob("*.gguf"))):  # no link without its blob
             blob = paths.real(path).name if path.is_symlink() else ""
             sha256 = blob if _SHA256.fullmatch(blob) else ""
             name = path.relative_to(snapshot).as_posix()

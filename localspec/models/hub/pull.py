@@ -73,7 +73,6 @@ class _Candidate:
     away: str = ""  # why it is never taken unasked
     unfit: str = ""  # why it is not taken where nothing is yet
     beside: bool = False
-    whole: bool = False  # whether it may be a whole model
 
 
 def search(
@@ -96,23 +95,23 @@ def search(
         if one.beside and read == _MOST_READ:
             why = why or f"{read} others were read"
         command = f"localspec pull {quote(target.name if target.listing else target.origin)} --draft {quote(one.draft)}"
+        finding, is_whole = DrafterFinding(one.name, one.method, False, why, one.bytes), one.method == "draft"
         if why:
-            found.append(DrafterFinding(one.name, one.method, False, why, one.bytes, command))
+            found.append(replace(finding, command=command))
             continue
         read += one.beside
         try:
             candidate = one.read()
-            kind, why = draft_kind(candidate.header), refusal(target.headers, candidate.header, one.whole)
-            why = why or ("" if one.whole else reach(target.headers, candidate.headers))
+            kind, why = draft_kind(candidate.header), refusal(target.headers, candidate.header, is_whole)
+            why = why or ("" if is_whole else reach(target.headers, candidate.headers))
+            finding = replace(finding, method=kind.method, why=why)
         except LocalspecError as error:
-            found.append(DrafterFinding(one.name, one.method, False, str(error).rstrip("."), one.bytes))
-            continue
-        if why:
-            found.append(DrafterFinding(one.name, kind.method, False, why, one.bytes))
-            continue
-        part, block = candidate, candidate.header.number("block_size")
-        why = kind.sentence + (f" of blocks of {block}" if block > 0 else "") + f", {one.origin}"
-        found.append(DrafterFinding(one.name, kind.method, True, why, part.choice.size, command))
+            finding = replace(finding, why=str(error).rstrip("."))
+        if not finding.why:
+            part, block = candidate, candidate.header.number("block_size")
+            why = kind.sentence + (f" of blocks of {block}" if block > 0 else "") + f", {one.origin}"
+            finding = replace(finding, taken=True, why=why, bytes=part.choice.size, command=command)
+        found.append(finding)
     return tuple(found), part
 
 
@@ -178,7 +177,6 @@ def _listed(target: PullPart, hub: Hub, store: Store, catalog: Catalog) -> Itera
             lambda entry=entry: part_of(wish_for(entry, "draft"), hub, store),  # type: ignore[misc]
             f"of the catalogue, from {entry.repository}",
             unfit=f"{entry.repository} is neither the model's repository nor its maker's" if is_foreign else "",
-            whole=pair.method == "draft",
         )
 
 

@@ -313,8 +313,7 @@ def _below(program: str, folder: Path, deep: bool = True) -> Iterator[tuple[str,
 
 def _ollama(folder: Path) -> Iterator[tuple[str, Path, str]]:
     """Ollama's files have no names: a manifest for each model and tag says which blob has its weights."""
-    manifests = folder / "manifests"
-    for where, folders, names in os.walk(manifests):
+    for where, folders, names in os.walk(folder / "manifests"):
         folders.sort()
         for tag in sorted(names):
             manifest = Path(where, tag)
@@ -355,9 +354,7 @@ def adopt(
     was changed or moved since is taken in anew by its name. `name`: "" = the file's without .gguf. `role`: "target" or
     "draft". Raises ModelError: it cannot generate text."""
     parts = present_parts(file)
-    header = read_header(parts[0])
-    for part in parts[1:]:
-        read_header(part)
+    header, *_ = [read_header(part) for part in parts]
     kind = draft_kind(header)
     if not kind.drafts or (kind.is_head and role == "target"):
         raise ModelError(f"{file} cannot be a {role}: it is {kind.sentence}.", "--role draft takes heads.")
@@ -391,11 +388,10 @@ def adopt(
 
 
 def _linked(source: Path, folder: Path) -> Path:
-    link = folder / source.name
-    if os.path.lexists(link) and paths.real(link) != paths.real(source):
-        link.unlink()
-    if not os.path.lexists(link):
-        link.symlink_to(paths.real(source))
+    link, real = folder / source.name, paths.real(source)
+    if paths.real(link) != real:
+        link.unlink(missing_ok=True)
+        link.symlink_to(real)
     return link
 
 

@@ -192,8 +192,7 @@ def _smaller(settings: FitSettings, shape: ModelShape, cache_types: Sequence[str
     """The settings, then ever more modest ones: another cache type at each length, then half the context."""
     # attention is fused, and rows of keys divide into blocks
     takes_q8_0 = settings.flash_attention and all(layer.key % 32 == 0 for layer in shape.layers)
-    longest = settings.context or shape.train_context or SMALLEST_CONTEXT
-    contexts = [longest]
+    contexts = [settings.context or shape.train_context or SMALLEST_CONTEXT]
     while settings.context is None and contexts[-1] > SMALLEST_CONTEXT:
         contexts.append(max(SMALLEST_CONTEXT, contexts[-1] // 2))
     for context in contexts:

@@ -361,9 +361,8 @@ class CorpusFile:
             connection.execute("PRAGMA secure_delete = 1")
             version = sqlite.number(connection, "user_version")
             if version > len(_STEPS):
-                raise LocalspecError(
-                    f"The corpus {paths.shown(self.path)} is from a newer localspec.", "Update this one."
-                )
+                said = f"The corpus {paths.shown(self.path)} is from a newer localspec."
+                raise LocalspecError(said, "Update this one.")
             if not version:
                 connection.execute("PRAGMA auto_vacuum = FULL")
             if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":

@@ -41,9 +41,7 @@ class Tuning:
         that only make sense together stay out together. Kernels and cache format stay out under another exactness,
         where llama.cpp's kernels alone are asked for, and with layers on a GPU; the length of drafts with several
         slots."""
-        asked = {
-            name: given.get(name, _DEFAULTS[name]) for name in ("exact", "gpu_layers", "device", "rpc", "wide", "slots")
-        }
+        asked: dict[str, Any] = {**_DEFAULTS, **given}
         out = {name for group in _TOGETHER if not group.isdisjoint(given) for name in group}
         elsewhere = on_gpu(asked["gpu_layers"]) or asked["device"] or asked["rpc"]
         if asked["exact"] != self.exact or elsewhere or not asked["wide"]:
@@ -54,9 +52,8 @@ class Tuning:
 
     def __str__(self) -> str:
         words = ", ".join(f"{name} {value}" for name, value in self.settings.items())
-        return (
-            f"{words} ({self.gain:.2f}x the defaults, {self.low:.2f} to {self.high:.2f}; {self.workload}; {self.when})"
-        )
+        gain = f"{self.gain:.2f}x the defaults, {self.low:.2f} to {self.high:.2f}"
+        return f"{words} ({gain}; {self.workload}; {self.when})"
 
 
 def read(target: Path, draft: Path | None) -> Tuning | None:
