@@ -127,6 +127,7 @@ class Bench:
         self._watching = contextlib.nullcontext if self._observer is None else self._observer.watching
         self.settings = replace(settings, reuse="all", grid_prefill=True)
         self.context = Context(model, self.settings, self._observer)
+        self.close = self.context.close
         random = np.random.default_rng(seed)
         longest = settings.n_ctx + 1
         types: Sequence[int] = model.header.token_types
@@ -143,9 +144,6 @@ class Bench:
             count = min(_SEED_LENGTH, self.settings.n_ctx // 2)
             self._prefill(0, self._tokens[: count + 1], count + 1)
             self.state = bytes(self.context.save(0))
-
-    def close(self) -> None:
-        self.context.close()
 
     def go_to(self, length: int, slot: int = 0, cancel: Callable[[], bool] | None = None) -> None:
         """The slot holds exactly the first `length` - 1 tokens."""
