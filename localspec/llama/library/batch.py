@@ -102,33 +102,22 @@ class Layout:
 def layout(parents: Sequence[int]) -> Layout:
     """The layout of a draft; `parents[i]` is below i, -1 for the last history token. Raises UsageError if it is not."""
     count = len(parents)
-    children: list[list[int]] = [[] for _ in range(count + 1)]  # the last entry belongs to parent -1
-    depth = [0] * count
+    depth, first_leaf = [0] * count, [0] * count
     for node, parent in enumerate(parents):
         if not -1 <= parent < node:
             raise UsageError(f"node {node} of a draft has parent {parent}; parents are -1 or an earlier node.")
-        children[parent].append(node)
         depth[node] = 1 if parent < 0 else depth[parent] + 1
-    first_leaf, leaf_count, leaves = [0] * count, [0] * count, 0
-    stack = [(node, False) for node in reversed(children[count])]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            leaf_count[node] = leaves - first_leaf[node]
-            continue
-        first_leaf[node] = leaves
-        if not children[node]:
-            leaves += 1
-        stack.append((node, True))
-        stack.extend((child, False) for child in reversed(children[node]))
-    main: list[int] = []
-    below = children[count]
-    while below:
-        main.append(below[0])
-        below = children[below[0]]
-    chosen = set(main)
-    order = main + [node for node in range(count) if node not in chosen]
-    return Layout(order, depth, first_leaf, leaf_count, leaves, len(main))
+    leaf_count = [0] * (count + 1)  # the last entry belongs to parent -1
+    for node in reversed(range(count)):
+        leaf_count[node] = leaf_count[node] or 1
+        leaf_count[parents[node]] += leaf_count[node]
+    free = [0] * (count + 1)  # lowest id that is left for the next child
+    for node, parent in enumerate(parents):
+        first_leaf[node] = free[node] = free[parent]
+        free[parent] += leaf_count[node]
+    main = [node for node in range(count) if not first_leaf[node]]
+    order = main + [node for node in range(count) if first_leaf[node]]
+    return Layout(order, depth, first_leaf, leaf_count[:-1], leaf_count[-1], len(main))
 
 
 def checked_layout(feed: Feed, n_ctx: int, max_leaves: int) -> Layout | None:
