@@ -290,15 +290,8 @@ def in_turn(nodes: int) -> tuple[list[int], list[int]]:
 
 def comb(nodes: int, leaves: int) -> list[int]:
     """Parents of a chain with a leaf beside each node (-1, -1, 0, 0, 2, 2, ...), until there are `leaves` of them."""
-    parents: list[int] = []
-    tip, beside = -1, 0
-    while len(parents) < nodes:
-        parent, tip = tip, len(parents)
-        parents.append(parent)
-        if beside < leaves - 1 and len(parents) < nodes:
-            parents.append(parent)
-            beside += 1
-    return parents
+    twins = 2 * (leaves - 1)  # nodes of which two have the same parent
+    return [max(-1, node // 2 * 2 - 2) if node <= twins else node - 1 for node in range(nodes)]
 
 
 Progress = Callable[[float], None]  # share done, 0 to 1; may raise to give up
