@@ -339,10 +339,8 @@ def examine(
                         allowed.discard(width)
                 if progress is not None:
                     progress((phase + (index + 1) / len(here)) / 2)
-    exact = {1}
-    while max(exact) + 1 in allowed:
-        exact.add(max(exact) + 1)
-    return frozenset(exact)
+    failed = min(set(range(2, widest + 3)) - allowed)
+    return frozenset(range(1, failed))
 
 
 def _equal(bench: Bench, length: int, width: int, settings: ContextSettings, shortest: int) -> bool:

@@ -195,38 +195,31 @@ class Batch(BatchArrays):
         self.output[row - 1] = 1
         if not nodes:
             return row
-        end = row + nodes
         if tree is None:
-            self.token[row:end] = feed.draft_tokens
-            self.position[row:end] = self._positions[count : count + nodes]
-            self.id_pointer[row:end] = self.id_pointer[row - 1]
-            self.id_count[row:end] = self._max_leaves
-        else:
-            self.token[row:end] = feed.draft_tokens[tree.order]
-            self.position[row:end] = [count - 1 + tree.depth[node] for node in tree.order]
-            ranges = [tree.id_range(node, self._max_leaves) for node in tree.order]
-            self.id_pointer[row:end] = [self._first_id + 4 * low for low, _ in ranges]
-            self.id_count[row:end] = [many for _, many in ranges]
-        self.output[row:end] = 1
-        self._check_tokens(row, end)
-        return end
+            positions = self._positions[count : count + nodes]
+            return self._put(row, feed.draft_tokens, positions, self.id_pointer[row - 1], self._max_leaves, 1)
+        depths = [count - 1 + tree.depth[node] for node in tree.order]
+        ranges = [tree.id_range(node, self._max_leaves) for node in tree.order]
+        pointers, counts = [self._first_id + 4 * low for low, _ in ranges], [many for _, many in ranges]
+        return self._put(row, feed.draft_tokens[tree.order], depths, pointers, counts, 1)
 
     def add_history(self, slot: int, tokens: Tokens, start: int, row: int) -> int:
         """Writes tokens of one slot at positions from `start` on, without logits; returns the row after them. A slot's
         sequence id is its number; where trees are possible there is one slot, and its cells carry all ids."""
+        positions = self._positions[start : start + len(tokens)]
+        return self._put(row, tokens, positions, self._first_id + 4 * slot, self._max_leaves, 0)
+
+    def _put(self, row: int, tokens: Tokens, positions: Any, pointers: Any, counts: Any, output: int) -> int:
         end = row + len(tokens)
         self.token[row:end] = tokens
-        self.position[row:end] = self._positions[start : start + len(tokens)]
-        self.id_pointer[row:end] = self._first_id + 4 * slot
-        self.id_count[row:end] = self._max_leaves
-        self.output[row:end] = 0
-        self._check_tokens(row, end)
-        return end
-
-    def _check_tokens(self, start: int, end: int) -> None:
-        ids = self.token[start:end]
-        if end > start and (ids.min() < 0 or ids.max() >= self._n_vocab):
+        self.position[row:end] = positions
+        self.id_pointer[row:end] = pointers
+        self.id_count[row:end] = counts
+        self.output[row:end] = output
+        ids = self.token[row:end]
+        if end > row and (ids.min() < 0 or ids.max() >= self._n_vocab):
             raise UsageError(f"token ids must be 0 to {self._n_vocab - 1}; got {ids.min()} to {ids.max()}.")
+        return end
 
 
 def split_equal(rows: Mapping[int, int], limit: int) -> list[int]:
