@@ -61,11 +61,11 @@ class Outputs:
 
     def keep(self, tap: Tap) -> None:
         """Switches off what `tap` does not ask for; of what it was made with, the rest stays on."""
-        pointer, before, self.tap = self._handle.pointer, self.tap, tap
+        pointer, old, self.tap = self._handle.pointer, self.tap, tap
         self.before(decodes=False)  # final states are on again before the next pass that wants them
-        if before.nextn and not tap.nextn:
+        if old.nextn and not tap.nextn:
             lib.extension().llama_set_embeddings_nextn(pointer, False, False)
-        for layer in set(before.layers) - set(tap.layers):
+        for layer in set(old.layers) - set(tap.layers):
             lib.c_function(lib.SET_LAYER)(pointer, layer, False)
         self._read = {what: how for what, how in self._read.items() if what in tap.everything}
 
