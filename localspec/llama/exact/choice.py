@@ -137,10 +137,7 @@ def of_file(path: Path, rollback: int = 0) -> Exactness | None:
     wide.turn_off_tiles()
     with Model.load(path, kernels="wide", weights=False) as model:
         context = Context(model, ContextSettings(n_ctx=512, rollback=rollback))
-        try:
-            return by_construction(context, _WIDEST_PASS) if context.most_nodes else None
-        finally:
-            context.close()
+        return by_construction(context, _WIDEST_PASS) if context.most_nodes else None
 
 
 def _computing(graph: Sequence[Node]) -> list[Node]:
