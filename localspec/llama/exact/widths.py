@@ -110,8 +110,6 @@ class _Tiler:
 
 
 _SEED_LENGTH = 128
-
-
 _Row: TypeAlias = tuple[bytes, dict[str, bytes]]  # logits of a row of a pass and what was watched, bit for bit
 
 
