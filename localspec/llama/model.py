@@ -148,9 +148,8 @@ class Model:
             pointer = ctypes.cast(buffer.ctypes.data, ctypes.POINTER(ctypes.c_int32))
             count = tokenize(self.vocab, data, len(data), pointer, room, False, special)
             if count >= 0:
-                break
+                return self._with_bos(buffer[:count].copy(), add_bos)
             room = -count
-        return self._with_bos(buffer[:count].copy(), add_bos)
 
     def _with_bos(self, tokens: Tokens, add_bos: bool) -> Tokens:
         if not add_bos or self.bos is None:

@@ -108,9 +108,7 @@ class PromptTokenizer:
     def tokens(self, prompt: Prompt) -> Tokens:
         """int32[n]: those of its text with all special tokens, but for the spellings that go across a break."""
         text, breaks = encodable(prompt.text), prompt.breaks
-        if not breaks:
-            return self._tokenize(prompt.text, special=True)
-        counted, cuts = self._found(text, breaks)
+        counted, cuts = self._found(text, breaks) if breaks else ([], {})
         if not cuts:
             return self._tokenize(prompt.text, special=True)
         parts: list[Tokens] = []

@@ -63,19 +63,16 @@ class Gpu:
             raise KernelError(reason.value.decode(errors="replace"))
         self._handle = int(handle.value or 0)
         self.failure = ""  # why this device serves no more, in a sentence; empty while it does
-        self._close = weakref.finalize(self, self._lib.ls_gpu_close, self._handle)
+        self.close = weakref.finalize(self, self._lib.ls_gpu_close, self._handle)
 
     @property
     def serves(self) -> bool:
-        return not self.failure and self._close.alive
-
-    def close(self) -> None:
-        self._close()
+        return not self.failure and self.close.alive
 
     def lists(self, logits: int, rows: int, request: ListRequest, positions: UInt32Array) -> Lists:
         """The entries of rows that `request` asks for. `logits` is the address on the device of float32[rows, n_vocab],
         where no pass may be writing; `positions` are uint32[rows], of the token that each row draws."""
-        if not self._close.alive:
+        if not self.close.alive:
             raise KernelError("this GPU is closed.")
         found = np.zeros(rows, dtype=np.uint32)
         tokens = np.empty((rows, LIST_ROOM), dtype=np.int32)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from localspec import paths
@@ -234,18 +233,11 @@ def _messages(sql: Callable[..., sqlite3.Cursor], match: str, literals: Sequence
 
 
 def _marked(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    line, start = "", None
-    marks: list[tuple[int, int]] = []
-    for piece in re.split(f"([{_OPEN}{_CLOSE}])", text):
-        if piece == _OPEN:
-            start = len(line)
-        elif piece == _CLOSE:
-            if start is not None and start < len(line):
-                marks.append((start, len(line)))
-            start = None
-        else:
-            line += re.sub(r"\s", " ", piece)
-    return line, tuple(marks)
+    signs, marks = re.compile(f"[{_OPEN}{_CLOSE}]"), list[tuple[int, int]]()
+    for found in re.finditer(f"{_OPEN}([^{_OPEN}{_CLOSE}]+){_CLOSE}", text):
+        start = len(signs.sub("", text[: found.start()]))
+        marks.append((start, start + len(found[1])))
+    return re.sub(r"\s", " ", signs.sub("", text)), tuple(marks)
 
 
 def _marks(text: str, terms: Sequence[str]) -> tuple[tuple[int, int], ...]:
@@ -290,9 +282,7 @@ class Archive(ArchivedChats):
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @writes

@@ -107,6 +107,8 @@ class Context:
         if cancel is not None and cancel():
             raise Cancelled("Stopped while reading the prompt.")
         prompt_end, grid = min(prompt_length - 1, total), self.grid
+        if start >= prompt_end and self._decodes_one(slot, tokens[: start + 1], prompt_length):
+            return start + 1
         if start < prompt_end and most is not None:
             end = min(start + min(most, grid), prompt_end)
         elif start < prompt_end and self.settings.grid_prefill:
@@ -120,6 +122,10 @@ class Context:
             self._run(count, [(slot, start)])
             self._put(slot, start, tokens[start:end], 0)
         return end
+
+    def _decodes_one(self, slot: int, tokens: Tokens, prompt_length: int) -> bool:
+        """Whether the last of these tokens, a generated one, has been computed now, by itself."""
+        return False
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
         """One pass over every feed's missing tokens and draft; see `launch` and `collect`."""
@@ -438,26 +444,11 @@ class ConstantWidth(Context):
         """Nodes that a draft may have: no row may see another block of cells than in a pass of its own."""
         return min(self.width - 1, -(length - 1 + self.width) % _ATTENTION_BLOCK)
 
-    def prefill_chunk(
-        self,
-        slot: int,
-        tokens: Tokens,
-        prompt_length: int,
-        cancel: Callable[[], bool] | None = None,
-        most: int | None = None,
-    ) -> int:
-        """See `Context.prefill_chunk`. Generated tokens are decoded one by one, in passes as wide as all others."""
-        self._check(slot, tokens)
-        start, total = self._sync(slot, tokens, prompt_length), len(tokens) - 1
-        if start == total:
-            return total
-        if start < min(prompt_length - 1, total):
-            return super().prefill_chunk(slot, tokens, prompt_length, cancel, most)
-        if cancel is not None and cancel():
-            raise Cancelled("Stopped while reading the prompt.")
-        self._launch_filled(Feed(slot, tokens[: start + 1], prompt_length))
+    def _decodes_one(self, slot: int, tokens: Tokens, prompt_length: int) -> bool:
+        """Generated tokens are decoded one by one, in passes as wide as all others."""
+        self._launch_filled(Feed(slot, tokens, prompt_length))
         self._finish()
-        return start + 1
+        return True
 
     def same_bits(self) -> bool:
         """Whether every row of a full pass has the bits of its own pass here: tried at a few lengths, before and after

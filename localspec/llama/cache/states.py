@@ -61,15 +61,12 @@ class Outputs:
 
     def keep(self, tap: Tap) -> None:
         """Switches off what `tap` does not ask for; of what it was made with, the rest stays on."""
-        pointer = self._handle.pointer
-        if self._final_on and tap.final != "all":  # before the next pass it is on again where that wants it
-            self._switch_final(pointer, False)
-            self._final_on = False
-        if self.tap.nextn and not tap.nextn:
+        pointer, old, self.tap = self._handle.pointer, self.tap, tap
+        self.before(decodes=False)  # final states are on again before the next pass that wants them
+        if old.nextn and not tap.nextn:
             lib.extension().llama_set_embeddings_nextn(pointer, False, False)
-        for layer in set(self.tap.layers) - set(tap.layers):
+        for layer in set(old.layers) - set(tap.layers):
             lib.c_function(lib.SET_LAYER)(pointer, layer, False)
-        self.tap = tap
         self._read = {what: how for what, how in self._read.items() if what in tap.everything}
 
     @property

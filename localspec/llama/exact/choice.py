@@ -30,7 +30,7 @@ from localspec.kept import NOWHERE, FactStore
 from localspec.llama.cache.context import ConstantWidth, Context
 from localspec.llama.exact import wide
 from localspec.llama.exact import widths as probing
-from localspec.llama.exact.wide import ALL_KERNELS, DEFAULT_CACHE, CacheFormat, Configuration, Kernels
+from localspec.llama.exact.wide import ALL_KERNELS, DEFAULT_CACHE, KERNEL_WORDS, CacheFormat, Kernels
 from localspec.llama.library import lib
 from localspec.llama.library.handle import Handle
 from localspec.llama.library.lib import GgmlTensor
@@ -137,10 +137,7 @@ def of_file(path: Path, rollback: int = 0) -> Exactness | None:
     wide.turn_off_tiles()
     with Model.load(path, kernels="wide", weights=False) as model:
         context = Context(model, ContextSettings(n_ctx=512, rollback=rollback))
-        try:
-            return by_construction(context, _WIDEST_PASS) if context.most_nodes else None
-        finally:
-            context.close()
+        return by_construction(context, _WIDEST_PASS) if context.most_nodes else None
 
 
 def _computing(graph: Sequence[Node]) -> list[Node]:
@@ -185,7 +182,7 @@ _TREES_VERSION = 2  # version of the trees that `widths` examines: results of an
 class LoadedTarget:
     model: Model
     context: Context
-    configuration: Configuration
+    configuration: str  # whose kernels, and which cache, in words
     proof: Exactness  # what the graphs of the target's passes prove about widths and prompts
     description: str  # the configuration in words, whether it is exact, and why
     self_check: wide.SelfCheck | None = None  # self-check of our kernels, if they compute the target's passes
@@ -233,14 +230,14 @@ def choose(
         if exact == "strict":
             check.run(_SELF_CHECK_SECONDS)
         served = kernels or ("repacked" if check.fault else served)
-    configuration, report = Configuration(served, cache), progress or (lambda what, share: None)
+    configuration, report = f"{cache.name}, {KERNEL_WORDS[served]}", progress or (lambda what, share: None)
     model = load(path, served, gpu_layers, device, spread, nextn=tap.nextn, progress=report)
     try:
-        context = _context(model, configuration.apply(settings), exact, padded, facts, tap)
+        context = _context(model, cache.apply(settings), exact, padded, facts, tap)
         proof = _proof(context, widest, check)
         if otherwise is not None and not proof.prefill:
             context.close()
-            context = _context(model, configuration.apply(otherwise), exact, padded, facts, tap)
+            context = _context(model, cache.apply(otherwise), exact, padded, facts, tap)
             proof = _proof(context, widest, check)
         why = _settle(context, proof, exact, padded, lambda: _examined(context, widest, facts, report))
     except BaseException:

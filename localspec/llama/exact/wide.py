@@ -51,7 +51,7 @@ Kernels = Literal["wide", "repacked", "plain"]
 support are repacked. "repacked" is llama.cpp's `use_extra_bufts` without AMX: weights reordered for speed. "plain"
 leaves them as they are in the file."""
 
-_KERNEL_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
+KERNEL_WORDS: dict[Kernels, str] = {"wide": "wide kernels", "repacked": "repacked weights", "plain": "plain weights"}
 LLAMA_KERNELS: tuple[Kernels, ...] = ("repacked", "plain")
 ALL_KERNELS: tuple[Kernels, ...] = ("wide", *LLAMA_KERNELS)
 
@@ -63,6 +63,9 @@ class CacheFormat:
     type_v: CacheType
     flash_attention: bool | Literal["auto"]
 
+    def apply(self, settings: ContextSettings) -> ContextSettings:
+        return replace(settings, type_k=self.type_k, type_v=self.type_v, flash_attention=self.flash_attention)
+
 
 DEFAULT_CACHE = CacheFormat("F16 cache", "f16", "f16", "auto")
 CACHE_NAMES = {
@@ -72,19 +75,6 @@ CACHE_NAMES = {
     "q8_0": CacheFormat("Q8_0 cache", "q8_0", "q8_0", True),
     "unfused": CacheFormat("F16 cache, no flash attention", "f16", "f16", False),
 }  # {name in `EngineSettings.cache`: format}
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    kernels: Kernels
-    cache: CacheFormat = DEFAULT_CACHE
-
-    def __str__(self) -> str:
-        return f"{self.cache.name}, {_KERNEL_WORDS[self.kernels]}"
-
-    def apply(self, settings: ContextSettings) -> ContextSettings:
-        cache = self.cache
-        return replace(settings, type_k=cache.type_k, type_v=cache.type_v, flash_attention=cache.flash_attention)
 
 
 ABI_VERSION = 4

@@ -110,8 +110,6 @@ class _Tiler:
 
 
 _SEED_LENGTH = 128
-
-
 _Row: TypeAlias = tuple[bytes, dict[str, bytes]]  # logits of a row of a pass and what was watched, bit for bit
 
 
@@ -127,6 +125,7 @@ class Bench:
         self._watching = contextlib.nullcontext if self._observer is None else self._observer.watching
         self.settings = replace(settings, reuse="all", grid_prefill=True)
         self.context = Context(model, self.settings, self._observer)
+        self.close = self.context.close
         random = np.random.default_rng(seed)
         longest = settings.n_ctx + 1
         types: Sequence[int] = model.header.token_types
@@ -143,9 +142,6 @@ class Bench:
             count = min(_SEED_LENGTH, self.settings.n_ctx // 2)
             self._prefill(0, self._tokens[: count + 1], count + 1)
             self.state = bytes(self.context.save(0))
-
-    def close(self) -> None:
-        self.context.close()
 
     def go_to(self, length: int, slot: int = 0, cancel: Callable[[], bool] | None = None) -> None:
         """The slot holds exactly the first `length` - 1 tokens."""
@@ -292,15 +288,8 @@ def in_turn(nodes: int) -> tuple[list[int], list[int]]:
 
 def comb(nodes: int, leaves: int) -> list[int]:
     """Parents of a chain with a leaf beside each node (-1, -1, 0, 0, 2, 2, ...), until there are `leaves` of them."""
-    parents: list[int] = []
-    tip, beside = -1, 0
-    while len(parents) < nodes:
-        parent, tip = tip, len(parents)
-        parents.append(parent)
-        if beside < leaves - 1 and len(parents) < nodes:
-            parents.append(parent)
-            beside += 1
-    return parents
+    twins = 2 * (leaves - 1)  # nodes of which two have the same parent
+    return [max(-1, node // 2 * 2 - 2) if node <= twins else node - 1 for node in range(nodes)]
 
 
 Progress = Callable[[float], None]  # share done, 0 to 1; may raise to give up
@@ -348,10 +337,8 @@ def examine(
                         allowed.discard(width)
                 if progress is not None:
                     progress((phase + (index + 1) / len(here)) / 2)
-    exact = {1}
-    while max(exact) + 1 in allowed:
-        exact.add(max(exact) + 1)
-    return frozenset(exact)
+    failed = min(set(range(2, widest + 3)) - allowed)
+    return frozenset(range(1, failed))
 
 
 def _equal(bench: Bench, length: int, width: int, settings: ContextSettings, shortest: int) -> bool:

@@ -102,33 +102,22 @@ class Layout:
 def layout(parents: Sequence[int]) -> Layout:
     """The layout of a draft; `parents[i]` is below i, -1 for the last history token. Raises UsageError if it is not."""
     count = len(parents)
-    children: list[list[int]] = [[] for _ in range(count + 1)]  # the last entry belongs to parent -1
-    depth = [0] * count
+    depth, first_leaf = [0] * count, [0] * count
     for node, parent in enumerate(parents):
         if not -1 <= parent < node:
             raise UsageError(f"node {node} of a draft has parent {parent}; parents are -1 or an earlier node.")
-        children[parent].append(node)
         depth[node] = 1 if parent < 0 else depth[parent] + 1
-    first_leaf, leaf_count, leaves = [0] * count, [0] * count, 0
-    stack = [(node, False) for node in reversed(children[count])]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            leaf_count[node] = leaves - first_leaf[node]
-            continue
-        first_leaf[node] = leaves
-        if not children[node]:
-            leaves += 1
-        stack.append((node, True))
-        stack.extend((child, False) for child in reversed(children[node]))
-    main: list[int] = []
-    below = children[count]
-    while below:
-        main.append(below[0])
-        below = children[below[0]]
-    chosen = set(main)
-    order = main + [node for node in range(count) if node not in chosen]
-    return Layout(order, depth, first_leaf, leaf_count, leaves, len(main))
+    leaf_count = [0] * (count + 1)  # the last entry belongs to parent -1
+    for node in reversed(range(count)):
+        leaf_count[node] = leaf_count[node] or 1
+        leaf_count[parents[node]] += leaf_count[node]
+    free = [0] * (count + 1)  # lowest id that is left for the next child
+    for node, parent in enumerate(parents):
+        first_leaf[node] = free[node] = free[parent]
+        free[parent] += leaf_count[node]
+    main = [node for node in range(count) if not first_leaf[node]]
+    order = main + [node for node in range(count) if first_leaf[node]]
+    return Layout(order, depth, first_leaf, leaf_count[:-1], leaf_count[-1], len(main))
 
 
 def checked_layout(feed: Feed, n_ctx: int, max_leaves: int) -> Layout | None:
@@ -206,38 +195,31 @@ class Batch(BatchArrays):
         self.output[row - 1] = 1
         if not nodes:
             return row
-        end = row + nodes
         if tree is None:
-            self.token[row:end] = feed.draft_tokens
-            self.position[row:end] = self._positions[count : count + nodes]
-            self.id_pointer[row:end] = self.id_pointer[row - 1]
-            self.id_count[row:end] = self._max_leaves
-        else:
-            self.token[row:end] = feed.draft_tokens[tree.order]
-            self.position[row:end] = [count - 1 + tree.depth[node] for node in tree.order]
-            ranges = [tree.id_range(node, self._max_leaves) for node in tree.order]
-            self.id_pointer[row:end] = [self._first_id + 4 * low for low, _ in ranges]
-            self.id_count[row:end] = [many for _, many in ranges]
-        self.output[row:end] = 1
-        self._check_tokens(row, end)
-        return end
+            positions = self._positions[count : count + nodes]
+            return self._put(row, feed.draft_tokens, positions, self.id_pointer[row - 1], self._max_leaves, 1)
+        depths = [count - 1 + tree.depth[node] for node in tree.order]
+        ranges = [tree.id_range(node, self._max_leaves) for node in tree.order]
+        pointers, counts = [self._first_id + 4 * low for low, _ in ranges], [many for _, many in ranges]
+        return self._put(row, feed.draft_tokens[tree.order], depths, pointers, counts, 1)
 
     def add_history(self, slot: int, tokens: Tokens, start: int, row: int) -> int:
         """Writes tokens of one slot at positions from `start` on, without logits; returns the row after them. A slot's
         sequence id is its number; where trees are possible there is one slot, and its cells carry all ids."""
+        positions = self._positions[start : start + len(tokens)]
+        return self._put(row, tokens, positions, self._first_id + 4 * slot, self._max_leaves, 0)
+
+    def _put(self, row: int, tokens: Tokens, positions: Any, pointers: Any, counts: Any, output: int) -> int:
         end = row + len(tokens)
         self.token[row:end] = tokens
-        self.position[row:end] = self._positions[start : start + len(tokens)]
-        self.id_pointer[row:end] = self._first_id + 4 * slot
-        self.id_count[row:end] = self._max_leaves
-        self.output[row:end] = 0
-        self._check_tokens(row, end)
-        return end
-
-    def _check_tokens(self, start: int, end: int) -> None:
-        ids = self.token[start:end]
-        if end > start and (ids.min() < 0 or ids.max() >= self._n_vocab):
+        self.position[row:end] = positions
+        self.id_pointer[row:end] = pointers
+        self.id_count[row:end] = counts
+        self.output[row:end] = output
+        ids = self.token[row:end]
+        if end > row and (ids.min() < 0 or ids.max() >= self._n_vocab):
             raise UsageError(f"token ids must be 0 to {self._n_vocab - 1}; got {ids.min()} to {ids.max()}.")
+        return end
 
 
 def split_equal(rows: Mapping[int, int], limit: int) -> list[int]:

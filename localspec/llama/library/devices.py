@@ -46,21 +46,9 @@ def named(device: str) -> dict[str, tuple[lib.Device, float]]:
     return found
 
 
-def pointers(device: str | None, gpu_layers: int) -> tuple[Any, Any]:
-    """A NULL-terminated array of ggml's devices, or None for all there are; and their parts, or None. `device` as for
-    `read`; None = all, or the CPU alone when `gpu_layers` is 0. Raises UsageError if there is no such device."""
-    if device is None:
-        return (ctypes.c_void_p * 1)(None) if gpu_layers == 0 else None, None
-    used = [one for one in named(device).values() if one[0].kind != "cpu"]  # which computes what is left, anyway
-    handles, parts = [one.handle for one, _ in used], [part for _, part in used]
-    room = max(len(parts), int(lib.api().llama_max_devices()))
-    split = (ctypes.c_float * room)(*parts) if any(parts) else None
-    return (ctypes.c_void_p * (len(handles) + 1))(*handles, None), split
-
-
 def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
     """An array of llama_model_tensor_buft_override whose last has no pattern, or None for none. Tensors go to the
-    devices of `pointers` and to the CPU only. Raises UsageError: an override names another device."""
+    devices of `put` and to the CPU only. Raises UsageError: an override names another device."""
     if not spread.overrides:
         return None
     there = {one.name: one for one in lib.devices()}
@@ -76,16 +64,24 @@ def overrides(spread: Spread, device: str | None, gpu_layers: int) -> Any:
 
 
 def put(params: Any, spread: Spread, device: str | None, gpu_layers: int) -> tuple[Any, ...]:
-    """Devices, their parts and overrides into a llama_model_params; returns the arrays that it points to. Raises
-    UsageError: no such device, or not in the order that the spread needs."""
+    """Devices, their parts and overrides into a llama_model_params; returns the arrays that it points to. `device` as
+    for `read`; None = all, or the CPU alone when `gpu_layers` is 0. Raises UsageError: no such device, or not in the
+    order that the spread needs."""
     if spread.mode == "row" and gpu_layers and device is not None:
         # Where GPUs share each matrix, llama.cpp counts parts by its own numbers of devices: none may be left out
         # before the last one that is named.
         there = [one.name for one in lib.devices() if one.kind in ("gpu", "igpu")]
-        named = [name for name in read(device) if name in there]
-        if named != there[: len(named)]:
+        given = [name for name in read(device) if name in there]
+        if given != there[: len(given)]:
             raise UsageError(f"device is {device!r}; with split_mode row name GPUs in this order: {', '.join(there)}.")
-    devices, parts = pointers(device, gpu_layers)
+    devices: Any = (ctypes.c_void_p * 1)(None) if device is None and gpu_layers == 0 else None
+    parts: Any = None
+    if device is not None:
+        used = [one for one in named(device).values() if one[0].kind != "cpu"]  # which computes what is left, anyway
+        handles, shares = [one.handle for one, _ in used], [share for _, share in used]
+        devices = (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
+        room = max(len(shares), int(lib.api().llama_max_devices()))
+        parts = (ctypes.c_float * room)(*shares) if any(shares) else None
     moved = overrides(spread, device, gpu_layers)
     params.devices = ctypes.cast(devices, ctypes.c_void_p) if devices is not None else None
     params.tensor_split = ctypes.cast(parts, ctypes.POINTER(ctypes.c_float)) if parts is not None else None
