@@ -130,15 +130,12 @@ class Loop:
                 self._end(slot, FinishReason.CANCELLED)
         self._read_prompts()
         exact, rest = self.target.exact_widths, [slot for slot in self.active.values() if not slot.unread]
-        groups: list[list[Slot]] = []
         while rest:  # under exactness the size of a group that shares a pass is an exact width
             size = len(rest)
             while exact is not None and size > 1 and size not in exact:
                 size -= 1
-            groups.append(rest[:size])
+            self._pass(rest[:size])
             rest = rest[size:]
-        for group in groups:
-            self._pass(group)
         events, self._events = self._events, []
         return events
 
