@@ -452,11 +452,10 @@ class AdaptivePlan:
         now, costs = proposal, self._costs[proposal.active]
         compares = now.active in costs.timed
         curve = Curve(now.plain / costs.pace, now.row, costs.pace, now.width) if now.plain else None
-        tokens, said = [0] * now.active, list[list[int]]([[]] * now.active)
+        said = list[list[int]]([[]] * now.active)
         places = {one.slot: place for place, one in enumerate(now.requests)}
         for outcome in outcomes:
             place = places[outcome.slot]
-            tokens[place] = len(outcome.history) - now.lengths[place]
             said[place] = outcome.history.tokens[now.lengths[place] :].tolist()
             now.served[place].heard(said[place], len(now.drafts[place]))
         for candidate in now.candidates:
@@ -469,7 +468,7 @@ class AdaptivePlan:
         if now.looked:
             self._looks.look.add(now.host + self._clock() - started)
         if now.plain and outcomes and not now.forced:
-            self._book(now, tokens, seconds)
+            self._book(now, [len(one) for one in said], seconds)
         row = (now.prices[1] - now.prices[0]) / now.plain if now.plain and len(now.prices) > 1 else 0.0
         compared = now.plain if compares else 0.0
         plain = replace(curve, width=now.plain_width) if curve else None
