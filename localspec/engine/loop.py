@@ -403,10 +403,8 @@ def verify(
 
     Row 0 follows the last of `history`, int32[n], row 1 + i follows node i; the next position is n. `noise.round` must
     be n unless the rule is *coupled*."""
-    accepted, next_token = kernels.verify(
-        rows, draft.tokens, draft.parents, draft.probs, sampling, history, noise, len(history), rule
-    )
-    return Verdict(accepted, next_token)
+    nodes = draft.tokens, draft.parents, draft.probs
+    return Verdict(*kernels.verify(rows, *nodes, sampling, history, noise, len(history), rule))
 
 
 def _drawn(rows: LogitRows, row: int, token: int, request: Request, before: Tokens, noise: Noise) -> TokenLogProb:
