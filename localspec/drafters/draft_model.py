@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -484,10 +485,9 @@ class TranslatedContext:
         """No limit in tokens of the target: where the draft model's context is full, rows are empty."""
         self.n_vocab, self.n_paths = shared.target_size, 1
         self._context = context
-        self._translator = translator
         # Half the time of int32 places: 0.2 ms for 105,000 of them.
         self._target_ids, self._draft_ids = shared.target_ids.astype(np.intp), shared.draft_ids.astype(np.intp)
-        self._translations: dict[int, Translation] = {}
+        self._translations = defaultdict[int, Translation](lambda: Translation(translator))
         self._matrix: Float32Array = np.empty((0, self.n_vocab), dtype=np.float32)
 
     def decode(self, feeds: Sequence[Feed]) -> list[LogitRows]:
@@ -497,7 +497,7 @@ class TranslatedContext:
         matrix = self._matrix[: len(feeds)]
         read: dict[int, Feed] = {}
         for index, feed in enumerate(feeds):
-            tokens, left = self._translated(feed.slot, feed.tokens)
+            tokens, left = self._translations[feed.slot].of(feed.tokens)
             if not left and self._fits(tokens):
                 read[index] = replace(feed, tokens=tokens, prompt_length=len(tokens))
             else:
@@ -510,7 +510,7 @@ class TranslatedContext:
 
     def prefill_chunk(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """One pass towards a cache of all tokens but the last; as for `reusable`, tokens left are the draft's."""
-        translated, left = self._translated(slot, tokens)
+        translated, left = self._translations[slot].of(tokens)
         if not self._fits(translated):
             return len(tokens) - 1
         done = self._context.prefill_chunk(slot, translated, len(translated))
@@ -519,16 +519,11 @@ class TranslatedContext:
     def reusable(self, slot: int, tokens: Tokens, prompt_length: int) -> int:
         """How many leading tokens are cached, so that those after them are as many as the draft model must read (of
         those not translated yet, as many as they are); all but the last where it cannot read the history."""
-        translated, left = self._translated(slot, tokens)
+        translated, left = self._translations[slot].of(tokens)
         if not self._fits(translated):
             return len(tokens) - 1
         missing = len(translated) - self._context.reusable(slot, translated, len(translated))
         return max(0, len(tokens) - left - missing)
-
-    def _translated(self, slot: int, tokens: Tokens) -> tuple[Tokens, int]:
-        if slot not in self._translations:
-            self._translations[slot] = Translation(self._translator)
-        return self._translations[slot].of(tokens)
 
     def _fits(self, translated: Tokens) -> bool:
         """Whether there is something to read, and room for it."""

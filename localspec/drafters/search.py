@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ class PromptLookup(FreeDrafter):
                 "both must be between 1 and 32 and the first not above the second."
             )
         self._shortest, self._longest = min_ngram, max_ngram
-        self._slots: dict[int, _Indexed] = {}
+        self._slots = defaultdict[int, _Indexed](lambda: _Indexed(NgramIndex(min_ngram, max_ngram)))
 
     @classmethod
     def of(cls, setup: Setup) -> PromptLookup:
@@ -142,9 +143,7 @@ class PromptLookup(FreeDrafter):
 
     def _synced(self, request: DraftRequest) -> _Indexed:
         history, shortest, longest = request.history, self._shortest, self._longest
-        seen = self._slots.get(request.slot)
-        if seen is None:
-            seen = self._slots[request.slot] = _Indexed(NgramIndex(shortest, longest))
+        seen = self._slots[request.slot]
         same = seen.history is history and seen.epoch == history.epoch
         seen.index.sync(history.tokens, unchanged=seen.length if same else 0)
         predicted = seen.prediction.tokens if seen.prediction is not None else NO_TOKENS

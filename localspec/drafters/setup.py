@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -35,13 +36,11 @@ class Conversations:
     """By slot, the conversation that drafters search: one index and its counts for all of them."""
 
     def __init__(self) -> None:
-        self._slots: dict[int, Indexed] = {}
+        self._slots = defaultdict[int, Indexed](Indexed)
 
     def of(self, request: DraftRequest) -> Indexed:
         """The conversation, whose index and counts may be shorter than the history."""
-        history, seen = request.history, self._slots.get(request.slot)
-        if seen is None:
-            seen = self._slots[request.slot] = Indexed()
+        history, seen = request.history, self._slots[request.slot]
         if seen.history is not history or seen.epoch != history.epoch:
             seen.history, seen.epoch, seen.length, seen.counted = history, history.epoch, 0, 0
         return seen

@@ -130,15 +130,12 @@ class Loop:
                 self._end(slot, FinishReason.CANCELLED)
         self._read_prompts()
         exact, rest = self.target.exact_widths, [slot for slot in self.active.values() if not slot.unread]
-        groups: list[list[Slot]] = []
         while rest:  # under exactness the size of a group that shares a pass is an exact width
             size = len(rest)
             while exact is not None and size > 1 and size not in exact:
                 size -= 1
-            groups.append(rest[:size])
+            self._pass(rest[:size])
             rest = rest[size:]
-        for group in groups:
-            self._pass(group)
         events, self._events = self._events, []
         return events
 
@@ -406,10 +403,8 @@ def verify(
 
     Row 0 follows the last of `history`, int32[n], row 1 + i follows node i; the next position is n. `noise.round` must
     be n unless the rule is *coupled*."""
-    accepted, next_token = kernels.verify(
-        rows, draft.tokens, draft.parents, draft.probs, sampling, history, noise, len(history), rule
-    )
-    return Verdict(accepted, next_token)
+    nodes = draft.tokens, draft.parents, draft.probs
+    return Verdict(*kernels.verify(rows, *nodes, sampling, history, noise, len(history), rule))
 
 
 def _drawn(rows: LogitRows, row: int, token: int, request: Request, before: Tokens, noise: Noise) -> TokenLogProb:

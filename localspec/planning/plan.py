@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from localspec.config import FIXED_DRAFT, LONGEST_COSTLY, LONGEST_DRAFT
-from localspec.engine.constraint import legal
+from localspec.engine.constraint import legal, paths
 from localspec.engine.interfaces import (
     ANY_PRICE,
     EMPTY_DRAFT,
@@ -54,13 +54,6 @@ from localspec.planning.passes import (
     Served,
     prices,
 )
-
-
-def depth_of(draft: Draft) -> int:
-    depths = [0]  # of the last history token, then of each node
-    for parent in draft.parents.tolist():
-        depths.append(1 + depths[1 + parent])
-    return max(depths)
 
 
 def fitting(
@@ -325,17 +318,13 @@ class AdaptivePlan:
         return served
 
     def _ask_free(self, now: PlannedPass) -> None:
-        asked = dict[int, DraftRequest]()
         limit = len(now.prices) - 1
+        asked = [one if one.max_nodes <= limit else one.limited(limit) for one in now.requests]
         constrained = any(one.constraint is not None for one in now.requests)
         for index, drafter in self._free:
             if drafter.name in self.dropped or (drafter.needs.constraint and not constrained):
                 continue
             places = now.places(drafter.name)
-            for place in places:
-                if place not in asked:
-                    request = now.requests[place]
-                    asked[place] = request if request.max_nodes <= limit else request.limited(limit)
             wanted = [asked[place] for place in places]
             for place, draft in zip(places, legal(wanted, drafter.draft(wanted)) if wanted else [], strict=True):
                 if len(draft):
@@ -416,7 +405,7 @@ class AdaptivePlan:
         for place, tracker, draft in zip(offer.places, trackers, drafts, strict=True):
             if len(draft):
                 now.candidates.append(Candidate(place, tracker, draft, free=False))
-                depth = depth_of(draft)
+                depth = max(map(len, paths(draft)))
                 offer.levels = max(offer.levels, depth)
                 offer.first_guesses[place] = int(draft.tokens[0])
                 tracker.table.breadth = moved(tracker.table.breadth, len(draft) / depth)
@@ -452,11 +441,10 @@ class AdaptivePlan:
         now, costs = proposal, self._costs[proposal.active]
         compares = now.active in costs.timed
         curve = Curve(now.plain / costs.pace, now.row, costs.pace, now.width) if now.plain else None
-        tokens, said = [0] * now.active, list[list[int]]([[]] * now.active)
+        said = list[list[int]]([[]] * now.active)
         places = {one.slot: place for place, one in enumerate(now.requests)}
         for outcome in outcomes:
             place = places[outcome.slot]
-            tokens[place] = len(outcome.history) - now.lengths[place]
             said[place] = outcome.history.tokens[now.lengths[place] :].tolist()
             now.served[place].heard(said[place], len(now.drafts[place]))
         for candidate in now.candidates:
@@ -469,7 +457,7 @@ class AdaptivePlan:
         if now.looked:
             self._looks.look.add(now.host + self._clock() - started)
         if now.plain and outcomes and not now.forced:
-            self._book(now, tokens, seconds)
+            self._book(now, [len(one) for one in said], seconds)
         row = (now.prices[1] - now.prices[0]) / now.plain if now.plain and len(now.prices) > 1 else 0.0
         compared = now.plain if compares else 0.0
         plain = replace(curve, width=now.plain_width) if curve else None

@@ -168,13 +168,14 @@ def weight_of(answers: Sequence[TeacherAnswer], size: int) -> np.ndarray:
 def loss_of(model: StudentModel, batch: Sequence[Example]) -> Tensor:
     """Cross entropy with the target's probabilities, as far as the part holds its tokens: the mean over all places."""
     device = model.output.device
-    longest = _rounded(max(len(one.tokens) for one in batch), _LENGTH_STEP)
+    longest = max(len(one.tokens) for one in batch)
+    longest += -longest % _LENGTH_STEP
     tokens = torch.zeros(len(batch), longest, dtype=torch.long)
     for row, one in enumerate(batch):
         tokens[row, : len(one.tokens)] = one.tokens
     places = torch.cat([row * longest + one.places for row, one in enumerate(batch)])
     count = len(places)
-    filling = _rounded(count, _PLACES_STEP) - count  # with chances of 0: these places teach nothing
+    filling = -count % _PLACES_STEP  # with chances of 0: these places teach nothing
     ids, chances = (torch.cat([getattr(one, name) for one in batch]) for name in ("ids", "chances"))
     places, ids, chances = (
         torch.cat([one, one.new_zeros(filling, *one.shape[1:])]).to(device) for one in (places, ids, chances)
@@ -182,10 +183,6 @@ def loss_of(model: StudentModel, batch: Sequence[Example]) -> Tensor:
     states = model(tokens.to(device)).flatten(0, 1)[places]
     found = model.logits(states).float().log_softmax(-1).gather(-1, ids)
     return -(chances * found).sum() / count
-
-
-def _rounded(count: int, step: int) -> int:
-    return -(-count // step) * step
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -262,13 +262,10 @@ class _Step:
 def read_mlp(path: Path, shape: SpeculatorShape) -> list[_Step]:
     tensors = Tensors(path)
     prefix = _prefix(tensors)
-    matrices: dict[str, Int8Matrix] = {}
+    once = cache(tensors.matrix)
 
     def matrix(name: str, step: int) -> Int8Matrix:
-        name = f"{prefix}{name}.{shape.part(name, step)}.weight"
-        if name not in matrices:
-            matrices[name] = tensors.matrix(name)
-        return matrices[name]
+        return once(f"{prefix}{name}.{shape.part(name, step)}.weight")
 
     def norm(name: str, step: int) -> Float32Array:
         return tensors.array(f"{prefix}ln.{shape.part('ln', step)}.{name}")
