@@ -128,8 +128,9 @@ class Loaded:
     def drop(self, name: str) -> None:
         """Frees the draft model or the head of that name, if there is one; the target goes on without it."""
         if name == DraftModel.NAME:
-            for part in filter(None, (self.draft_context, self.draft_model)):
-                part.close()
+            for part in (self.draft_context, self.draft_model):
+                if part is not None:
+                    part.close()
             self.draft_context = self.draft_model = None
         for head in [head for head in self.heads if head.name == name]:
             head.close()
@@ -144,8 +145,9 @@ class Loaded:
         for one in fields(self):  # first, because other threads look at them
             if one.name not in _STAY:
                 setattr(self, one.name, getattr(other, one.name))
-        for part in filter(None, parts):
-            part.close()
+        for part in parts:
+            if part is not None:
+                part.close()
 
     def save_knowledge(self) -> None:
         model = self.model
@@ -155,6 +157,8 @@ class Loaded:
                 costs.write_passes(self.settings, self.knowledge.costs, model.gpu_layers, model.device, model.spread)
 
     def close(self) -> None:
-        parts = (self.corpus, *self.heads, self.draft_context, self.draft_model, self.context, self.model, *self.left)
-        for part in filter(None, parts):
-            part.close()
+        if self.corpus is not None:
+            self.corpus.close()
+        for part in (*self.heads, self.draft_context, self.draft_model, self.context, self.model, *self.left):
+            if part is not None:
+                part.close()
