@@ -141,10 +141,11 @@ def test_a_probe_goes_back_without_reading_again(hybrid: Model, read: list[int],
             assert all(bench.rollback_equals(length, width) for width in range(2, 6))
             assert bench.seconds(length, 5) > 0
         assert len(read) == seed, "recurrent states are tiled, too"
+        expected = bench._references[508]
         for position in range(5):  # each of the rows behind the two drafts counts
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(bench._references[508][position], "logits", b"")
-                assert not bench.rollback_equals(508, 5)
+            kept, expected[position] = expected[position], (b"", expected[position][1])
+            assert not bench.rollback_equals(508, 5)
+            expected[position] = kept
 
 
 def test_a_state_that_cannot_be_tiled_is_read_once_for_each_length(

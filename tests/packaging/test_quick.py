@@ -30,7 +30,7 @@ def quick() -> ModuleType:
         ("localspec/planning/plan.py", 0, "tests/planning/test_plan.py"),
         ("localspec/engine/interfaces.py", 0, "tests/engine/test_loop.py"),  # through tests/fakes.py
         ("localspec/engine/slot.py", 0, "tests/engine/test_loop.py"),
-        ("localspec/llama/cache/states.py", 3, "tests/drafters/test_heads_contract.py"),
+        ("localspec/llama/library/batch.py", 3, "tests/drafters/test_heads_contract.py"),
         ("localspec/types.py", 0, "tests/test_distribution.py"),
         ("localspec/tui/shell/app.py", 0, "tests/tui/test_screens.py"),
         ("localspec/server/chat/chat.py", 1, "tests/server/test_chat.py"),

@@ -124,7 +124,9 @@ async def test_names_of_presets_are_offered_with_what_they_say(make_app: MakeApp
         await pilot.press(*"/model ")  # goes on as words of the preset's name
         assert not offered.display
         front(app).composer.put("")
-        await pilot.press(*"/preset S", "tab", "enter")
+        await pilot.press(*"/preset S")
+        await until(pilot, lambda: offered.display)
+        await pilot.press("tab", "enter")
         await until(pilot, lambda: front(app).chat.system == "Be brief.\nVery.")
 
 
@@ -223,7 +225,9 @@ async def test_a_folder_is_taken_from_the_list_and_what_is_in_it_follows(make_ap
         await until(pilot, lambda: offered.display and offered.option_count == 2)
         await pilot.press("enter")
         assert front(app).composer.text == "Read @notes/"
-        await until(pilot, lambda: offered.display and offered.option_count == 2)
+        await until(
+            pilot, lambda: offered.display and str(offered.get_option_at_index(1).prompt).startswith("@notes/p")
+        )
         await pilot.press("down", "enter")
         assert front(app).composer.text == "Read @notes/plan.md "
         await pilot.press(*"@my")
