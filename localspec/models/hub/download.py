@@ -369,8 +369,9 @@ class _Fetch:
             partial.unlink()
             if not (resumed and again):
                 break
-        why = f"their sha256 is not the promised {file.sha256[:12]}..."
-        text = f"{transfer.where} sent wrong bytes for {file.name}: {why}"
+        text = (
+            f"{transfer.where} sent wrong bytes for {file.name}: their sha256 is not the promised {file.sha256[:12]}..."
+        )
         raise DownloadError(text, "Nothing was kept; try again later, or report it to the repository.")
 
     def _append(self, partial: Path) -> None:
