@@ -293,7 +293,9 @@ class Comparison:
         drafting, `spent` with these. `beside` is of as many slots as shared it, and learns from it."""
         curve = review.curve
         assert curve is not None
-        part = self._parts.setdefault(beside, _Part(curve))
+        part = self._parts.get(beside)
+        if part is None:
+            part = self._parts[beside] = _Part(curve)
         part.curve = curve
         part.tokens += tokens
         part.spent += spent

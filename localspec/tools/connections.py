@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -233,18 +234,26 @@ def _key(server: Server, tool: dict[str, Any]) -> str:
 
 
 def _checked(schema: Any) -> dict[str, Any]:
-    from jsonschema import Draft202012Validator, validators
-
     if not isinstance(schema, dict):
         raise UsageError("Its schema is no JSON object.")
     try:
-        draft = validators.validator_for(schema, Draft202012Validator)
-        fault = next(draft(draft.META_SCHEMA).iter_errors(schema), None)
+        fault = _fault(json.dumps(schema))
     except Exception as error:  # noqa: BLE001 - such as a $schema that is no text
         raise UsageError(f"Its schema is none: {plain_text(repr(error))[:200]}.") from None
-    if fault is not None:
-        raise UsageError(f"Its schema is none: {plain_text(fault.message)[:200]}.")
+    if fault:
+        raise UsageError(f"Its schema is none: {fault}.")
     return schema
+
+
+@lru_cache(1000)
+def _fault(text: str) -> str:
+    """Why a schema is none; "" = it is one. Tools are listed in each round of an answer, and seldom change."""
+    from jsonschema import Draft202012Validator, validators
+
+    schema = json.loads(text)
+    draft = validators.validator_for(schema, Draft202012Validator)
+    fault = next(draft(draft.META_SCHEMA).iter_errors(schema), None)
+    return "" if fault is None else plain_text(fault.message)[:200]
 
 
 def _text(content: Any) -> str:

@@ -61,21 +61,24 @@ async def test_a_prompt_comes_into_the_input_and_may_be_changed(tooled: Tooled) 
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("text", "sentence"),
     [
-        ("", "There is no prompt ''; there are: demo:greet, demo:bare,"),
-        ("demo:greet", "The prompt demo:greet needs name: /prompt demo:greet name=... [style=...]"),
-        ("demo:refused", "The server demo gives no text: Not today.↵Never."),
+        ("/prompt ", "There is no prompt ''; there are: demo:greet, demo:bare,"),
+        ("/prompt demo:greet", "The prompt demo:greet needs name: /prompt demo:greet name=... [style=...]"),
+        ("/prompt demo:refused", "The server demo gives no text: Not today.↵Never."),
+        ("Read @demo:demo://gone", "The server demo gives no text: no such method or resource: resources/read."),
+        ("Read @demo:demo://huge", "The server demo gives 10,000,000 bytes; up to 524,288 can be taken."),
     ],
 )
-async def test_a_prompt_that_fails_is_a_sentence_and_the_command_comes_back(
-    tooled: Tooled, words: str, sentence: str
+async def test_what_cannot_be_taken_is_a_sentence_and_what_was_written_comes_back(
+    tooled: Tooled, text: str, sentence: str
 ) -> None:
     app = tooled(DONE)
     async with app.run_test(size=(80, 24)) as pilot:
-        await written(pilot, f"/prompt {words}")
+        await written(pilot, text)
         await until(pilot, lambda: sentence in notes(app))
-        await until(pilot, lambda: front(app).composer.text == f"/prompt {words}")
+        await until(pilot, lambda: front(app).composer.text == text)
+        assert not front(app).path
 
 
 async def test_a_prompt_is_only_text(tooled: Tooled) -> None:
@@ -158,24 +161,6 @@ async def test_a_resource_that_is_named_starts_its_server_and_stays_when_the_mes
         await until(pilot, lambda: front(again).path[0].content.endswith(" Now."))
         await answered(pilot)
         assert front(again).path[0].attachments == (Attachment("demo:demo://odd", ODD),)
-
-
-@pytest.mark.parametrize(
-    ("uri", "sentence"),
-    [
-        ("demo://gone", "The server demo gives no text: no such method or resource: resources/read."),
-        ("demo://huge", "The server demo gives 10,000,000 bytes; up to 524,288 can be taken."),
-    ],
-)
-async def test_a_resource_that_cannot_be_read_is_a_sentence_and_the_message_comes_back(
-    tooled: Tooled, uri: str, sentence: str
-) -> None:
-    app = tooled(DONE)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await written(pilot, f"Read @demo:{uri}")
-        await until(pilot, lambda: sentence in notes(app))
-        await until(pilot, lambda: front(app).composer.text == f"Read @demo:{uri}")
-        assert not front(app).path
 
 
 async def test_esc_ends_the_reading_of_a_resource_and_nothing_is_sent(tooled: Tooled) -> None:
