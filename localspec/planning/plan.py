@@ -41,19 +41,9 @@ from localspec.planning.acceptance import (
     moved,
     weigh,
 )
+from localspec.planning.budget import MOST_BETWEEN_LOOKS, Budget, Credit, Looks, Served
 from localspec.planning.costs import PASS_NOISE, DraftCosts, Knowledge, PassCosts
-from localspec.planning.passes import (
-    MOST_BETWEEN_LOOKS,
-    Budget,
-    CostlyDrafter,
-    Credit,
-    Looks,
-    PlannedPass,
-    Promise,
-    Rest,
-    Served,
-    prices,
-)
+from localspec.planning.passes import CostlyDrafter, PlannedPass, Promise, Rest, prices
 
 
 def fitting(

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.engine.interfaces import EMPTY_DRAFT, NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Verdict
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import MOST_KEPT_PASSES, Knowledge, PassCosts
-from localspec.planning.passes import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.plan import AdaptivePlan
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import draft_request

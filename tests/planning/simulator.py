@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from localspec.engine.interfaces import NEEDS_NOTHING, Draft, DraftRequest, History, Outcome, Verdict
+from localspec.planning.budget import Budget
 from localspec.planning.costs import DraftCosts, Knowledge, PassCosts
-from localspec.planning.passes import Budget
 from localspec.planning.plan import AdaptivePlan, Forced
 from localspec.types import LogitRows, Noise, SamplingParams
 from tests.fakes import FakeTarget, HashModel, draft_request

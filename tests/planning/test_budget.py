@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.planning.acceptance import CONVINCING_STREAK, Usual
-from localspec.planning.passes import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE, Budget, Credit, Looks
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE, Budget, Credit, Looks
 
 PRICES = [1.0, 1.1, 1.2, 1.3]
 """Seconds by nodes; a plain pass takes 1 s."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import READING_ALLOWANCE, Knowledge, PassCosts
-from localspec.planning.passes import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from tests.planning.simulator import (
     CURVES,
     Price,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import READING_ALLOWANCE
-from localspec.planning.passes import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from tests.planning.simulator import Curve, Process, World, make, seconds, simulate
 from tests.planning.worlds import figures
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.planning.passes import LOSS_PASSES, LOSS_SHARE
+from localspec.planning.budget import LOSS_PASSES, LOSS_SHARE
 from localspec.planning.plan import Forced
 from tests.planning.simulator import CURVES, Process, World, make, simulate
 from tests.planning.worlds import constant

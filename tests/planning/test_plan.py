@@ -18,8 +18,8 @@ from localspec.engine.interfaces import Draft, Drafter, DraftRequest, Request, U
 from localspec.engine.loop import Loop
 from localspec.engine.stats import RequestStats
 from localspec.errors import DecodeError
+from localspec.planning.budget import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.costs import READING_ALLOWANCE, DraftCosts, Knowledge, PassCosts
-from localspec.planning.passes import LOOK_SHARE, LOSS_PASSES, LOSS_SHARE
 from localspec.planning.plan import AdaptivePlan, FixedPlan, Forced
 from localspec.types import Rule, SamplingParams
 from tests.fakes import (
