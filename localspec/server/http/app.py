@@ -30,7 +30,7 @@ from localspec.runtime.pool import Pool
 from localspec.server import messages
 from localspec.server.chat import chat
 from localspec.server.chat.service import Service
-from localspec.server.extras import embeddings, models, native
+from localspec.server.extras import embeddings, models, monitoring, native
 from localspec.server.front import Front, Processes
 from localspec.server.http.meter import AccessLog, Telling
 from localspec.server.http.output import ApiError, error_response, from_localspec, from_validation, invalid, told
@@ -236,7 +236,7 @@ def encoding_of(header: str) -> str:
 OPENAI_ROUTERS = (chat.ROUTER, chat.COMPLETIONS, *(one.ROUTER for one in (responses, messages, embeddings, models)))
 """Served below /v1, and without it for clients whose base address lacks it."""
 OWN_ROUTERS = (
-    models.MONITORING,
+    monitoring.ROUTER,
     native.ROUTER,
     native.WITHOUT,
     models.LM_STUDIO,
